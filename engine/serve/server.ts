@@ -87,10 +87,12 @@ export async function serve(source: Engine | EngineRuntime | string, options: Se
     });
   const place = options.answers?.store;
   const store = engine === null || place === undefined ? null : await openStore(place);
+  // Its thread would keep the process that is refused.
+  const reader = dir === null ? null : new LogReader(dir);
   try {
-    const view = new View(dir === null ? null : new LogReader(dir), engine, options, store);
-    return await listening(view);
+    return await listening(new View(reader, engine, options, store));
   } catch (error) {
+    await reader?.close();
     await store?.close();
     throw error;
   }

@@ -1,7 +1,8 @@
 // A server of several models: lists all, answers from the one that a request names in any of its APIs, keeps their
 // conversations apart, and refuses names that nobody has.
-import { afterAll, beforeAll, expect, it } from 'vitest';
+import { afterAll, beforeAll, expect, it, vi } from 'vitest';
 import { createRuntime, type Engine, type EngineRuntime, type LiveView, serve } from '../../../../engine/index.ts';
+import { LogReader } from '../../../../engine/serve/reader.ts';
 import { hfFiles, readFamily } from '../../../model/family-files.ts';
 import { refused } from '../../../refusal.ts';
 import { temporaryFolder } from '../transformer/model-files.ts';
@@ -102,4 +103,20 @@ it('is refused where names would not tell models apart, or one name were for two
   const empty = await createRuntime({ stateDir: null });
   expect((await refused(serve(empty, { port: 0 }))).code).toBe('bad-argument');
   await empty.close();
+});
+
+it('refuses two of one name, and leaves no thread that reads their log', async () => {
+  const twice = await createRuntime({
+    stateDir: models.write('state/.keep', '').replace(/[\\/]\.keep$/, ''),
+    kvBudget: 2 ** 24,
+  });
+  const close = vi.spyOn(LogReader.prototype, 'close');
+  try {
+    for (let n = 0; n < 2; n++) await twice.openEngine({ model: 'reference', threads: 1 });
+    await expect(serve(twice, { port: 0, answers: {} })).rejects.toMatchObject({ code: 'bad-argument' });
+    expect(close).toHaveBeenCalled();
+  } finally {
+    close.mockRestore();
+    await twice.close();
+  }
 });
