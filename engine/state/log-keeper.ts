@@ -2,6 +2,7 @@
  * Retention of a log that is being written: whenever a segment is complete, what a policy no longer keeps goes. What
  * goes is planned in a thread of its own, because that reads the whole log; the removal itself takes milliseconds.
  */
+import { setTimeout as sleep } from 'node:timers/promises';
 import { type KvError, startThread, ThreadClient } from '../../native/index.ts';
 import {
   NO_SESSION,
@@ -19,6 +20,8 @@ import type { RetentionCalls } from './retention-thread.ts';
 const SHARE = 16;
 const SEGMENT_BYTES_LEAST = 2 ** 16;
 const SEGMENT_BYTES_MOST = 2 ** 24;
+/** Where others are at it, or do not answer in time, it is tried again after so long, so often: no more may come. */
+const [RETRY_MS, RETRIES_MOST] = [1000, 5];
 
 /** Size at which segments are complete, so that a policy can be kept. */
 export function segmentBytesOf(retention: LogRetention): number {
@@ -41,7 +44,7 @@ export class LogKeeper {
   #run: Promise<void> | null = null;
   /** A segment ended while the one before was being dealt with. */
   #isAgain = false;
-  #isClosed = false;
+  readonly #closing = new AbortController();
   /** The last thing that went wrong, so that the log has it once. */
   #trouble: string | null = null;
 
@@ -62,26 +65,44 @@ export class LogKeeper {
 
   /** Waits for what is under way. Before the log is closed. */
   async close(): Promise<void> {
-    this.#isClosed = true;
+    this.#closing.abort();
     await this.#run;
   }
 
   async #keep(log: WitnessLog): Promise<void> {
     // The writer is in the middle of an entry.
     await Promise.resolve();
+    let retries = 0;
     while (this.#isAgain && !this.#isClosed) {
       this.#isAgain = false;
-      try {
-        // What the entry that began the new segment says is on disk before the log is read.
-        await log.flush();
-        // Other writers of the folder may have had their last segment before this one, and what is oldest is theirs.
-        const how = { open: log, askMs: ASK_MS };
-        tellRetained(await retainPlanned(this.#dir, () => this.#planned(), how), this.#tellEvent);
-        this.#trouble = null;
-      } catch (error) {
-        this.#tell(log, (error as Partial<KvError>).code ?? 'unknown');
+      if (await this.#isRetained(log)) retries = 0;
+      else if (retries++ < RETRIES_MOST) {
+        await sleep(RETRY_MS, null, { signal: this.#closing.signal, ref: false }).catch(() => null);
+        this.#isAgain = true;
       }
     }
+  }
+
+  /** → false: others hold it, so that it may be whole a little later */
+  async #isRetained(log: WitnessLog): Promise<boolean> {
+    try {
+      // What the entry that began the new segment says is on disk before the log is read.
+      await log.flush();
+      // Other writers of the folder may have had their last segment before this one, and what is oldest is theirs.
+      const how = { open: log, askMs: ASK_MS };
+      const report = await retainPlanned(this.#dir, () => this.#planned(), how);
+      tellRetained(report, this.#tellEvent);
+      this.#trouble = null;
+      return report.busy.length === 0;
+    } catch (error) {
+      const { code = 'unknown' } = error as Partial<KvError>;
+      this.#tell(log, code);
+      return code !== 'locked';
+    }
+  }
+
+  get #isClosed(): boolean {
+    return this.#closing.signal.aborted;
   }
 
   async #planned(): Promise<RetentionPlan> {
