@@ -13,13 +13,13 @@ import { TextHelpers } from '../sidecar/hint.ts';
 import { readBook } from '../state/folder.ts';
 import { asksHelpers } from '../thread/engine-options.ts';
 import { loadModel } from '../transformer/load.ts';
-import { cacheDirOf, flag, qdrantOptions, type Settings, text } from './options.ts';
+import { cacheDirOf, flag, qdrantOptions, type Settings, stateDirOf, text } from './options.ts';
 import { readText } from './read-text.ts';
 
 /** The model that adapters are read for where none is named. */
 const MODEL = 'reference';
 
-const registry = (settings: Settings): AdapterRegistry => new AdapterRegistry(text(settings, 'state') ?? '.palimpsest');
+const registry = (settings: Settings): AdapterRegistry => new AdapterRegistry(stateDirOf(settings));
 
 /** Throws what reading the model and the adapter throws, and 'io'. */
 export async function add(settings: Settings, name: string, path: string): Promise<void> {
@@ -61,7 +61,7 @@ export async function propose(settings: Settings, path: string): Promise<void> {
   try {
     helpers = await helpersOf(settings);
     const hintOf = (said: Uint8Array) => helpers?.hintOf(said) ?? Promise.resolve(null);
-    const book = await readBook(text(settings, 'state') ?? '.palimpsest', qdrantOptions(settings));
+    const book = await readBook(stateDirOf(settings), qdrantOptions(settings));
     try {
       const ids = tokenize(model.tokenizer, content, true, countedTokens(model));
       const { layers, queryHeads, kvHeads, headDim } = model.config;

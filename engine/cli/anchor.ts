@@ -20,9 +20,9 @@ import {
   verifierText,
 } from '../../witness/index.ts';
 import { logDir } from '../state/folder.ts';
-import { flag, type Settings, text } from './options.ts';
+import { flag, type Settings, stateDirOf, text } from './options.ts';
 
-const log = (settings: Settings): string => logDir(text(settings, 'state') ?? '.palimpsest');
+const log = (settings: Settings): string => logDir(stateDirOf(settings));
 
 /** An entry has a MiB at most, so has the body that is disclosed, and the text of both may be escaped once more. */
 const PROOF_BYTES_MAX = 8 * 2 ** 20;

@@ -69,13 +69,12 @@ import { type LoadedModule, loadPolicyModule } from '../options/policy-module.ts
 import { logDir, readBook, rebuildBook, sqlDir } from '../state/folder.ts';
 import { checkpointsOf } from './anchor.ts';
 import { explainEmpty, explainNoSessions } from './no-match.ts';
-import { flag, number, policyModule, qdrantOptions, type Settings, text } from './options.ts';
+import { flag, number, policyModule, qdrantOptions, type Settings, stateDirOf, text } from './options.ts';
 import { countPassedOver, tellPassedOver, tellSenseless } from './passed-over.ts';
 import { ProgressLine } from './progress.ts';
 import type { SettingName } from './settings.ts';
 
-const stateDir = (settings: Settings): string => text(settings, 'state') ?? '.palimpsest';
-const log = (settings: Settings): string => logDir(stateDir(settings));
+const log = (settings: Settings): string => logDir(stateDirOf(settings));
 
 function print(settings: Settings, value: unknown, plain: (columns: number) => string): void {
   process.stdout.write(`${flag(settings, 'json') ? jsonText(value) : plain(columnsOf(process.stdout))}\n`);
@@ -246,7 +245,7 @@ const isTaken = (error: unknown): boolean =>
  */
 async function openSql(settings: Settings, rebuild: boolean): Promise<AuditIndex> {
   const url = text(settings, 'database');
-  const dir = sqlDir(stateDir(settings));
+  const dir = sqlDir(stateDirOf(settings));
   const bar = new ProgressLine('bar');
   const options = given<AuditIndexOptions>({
     logDir: log(settings),
@@ -376,7 +375,7 @@ interface Sought {
 export async function similar(settings: Settings, words: readonly string[]): Promise<void> {
   const sought = soughtBy(log(settings), words.join(' '));
   const limit = number(settings, 'limit') ?? 5;
-  const book = await readBook(stateDir(settings), qdrantOptions(settings));
+  const book = await readBook(stateDirOf(settings), qdrantOptions(settings));
   const all = await book.nearestSessions(sought.fingerprint, limit + 1, sought.filter);
   await book.close();
   const others = all.filter(({ payload }) => payload.session !== sought.session);
@@ -453,7 +452,7 @@ export async function whyNotCommand(settings: Settings): Promise<void> {
 
 export async function reindex(settings: Settings): Promise<void> {
   // The book comes first, because another process may keep it. In that case neither of the two is made again.
-  const experiences = await rebuildBook(stateDir(settings), qdrantOptions(settings));
+  const experiences = await rebuildBook(stateDirOf(settings), qdrantOptions(settings));
   const index = await openSql(settings, true);
   const { entries } = index.report;
   await index.close();

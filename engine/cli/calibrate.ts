@@ -38,7 +38,7 @@ import { productsOf } from '../transformer/activations.ts';
 import { Runtime } from '../transformer/runtime/runtime.ts';
 import { interruptible } from './interrupt.ts';
 import { loadingModel } from './loading.ts';
-import { engineOptions, flag, number, type Settings, text } from './options.ts';
+import { engineOptions, flag, number, type Settings, stateDirOf, text } from './options.ts';
 import { type ProgressKind, ProgressLine } from './progress.ts';
 import { readText } from './read-text.ts';
 
@@ -55,7 +55,7 @@ export async function calibrateCommand(settings: Settings): Promise<void> {
   for (const path of paths) texts.push({ name: nameOf(path), content: await readText(path, 'text') });
   if (flag(settings, 'predictor')) return (await import('./fit-predictor.ts')).fitCommand(settings, texts);
   const output = text(settings, 'output');
-  const state = text(settings, 'state') ?? '.palimpsest';
+  const state = stateDirOf(settings);
   await interruptible(async (signal) => {
     const { model, dense, threads, isa, binding, cacheDir, offline } = engineOptions(settings);
     const named = { model, dense, threads, isa, binding, cacheDir, offline };

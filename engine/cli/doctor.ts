@@ -38,12 +38,12 @@ import type { LoadedModel } from '../transformer/types.ts';
 import { type Accelerator, accelerators } from './accelerators.ts';
 import { fitRows, remarkRows } from './fit-text.ts';
 import { type Fit, fitOf, type SessionsFit, sessionsFit } from './machine-fit.ts';
-import { cacheDirOf, flag, number, qdrantOptions, type Settings, text } from './options.ts';
+import { cacheDirOf, flag, number, qdrantOptions, type Settings, stateDirOf, text } from './options.ts';
 
 export async function doctor(settings: Settings): Promise<void> {
   const asked = kernelsAsked(settings);
   const name = text(settings, 'model') ?? 'reference';
-  const state = resolve(text(settings, 'state') ?? '.palimpsest');
+  const state = resolve(stateDirOf(settings));
   if (existsSync(state) && !statSync(state).isDirectory())
     throw new KvError('bad-argument', `the state folder ${state} is a file`, {
       values: { state },

@@ -20,9 +20,7 @@ import { logDir, sqlDir } from '../state/folder.ts';
 import { type RetainOptions, retainLog } from '../state/retention.ts';
 import { openStore } from '../store/open.ts';
 import { KINDS } from '../store/store.ts';
-import { flag, qdrantOptions, type Settings, text } from './options.ts';
-
-const stateDir = (settings: Settings): string => text(settings, 'state') ?? '.palimpsest';
+import { flag, qdrantOptions, type Settings, stateDirOf, text } from './options.ts';
 
 function print(settings: Settings, value: unknown, sentences: string): void {
   const plain = (): string => wrap(printable(sentences), columnsOf(process.stdout));
@@ -34,7 +32,7 @@ function sessionOf(settings: Settings): string {
   const typed = text(settings, 'session');
   if (typed === undefined)
     throw new KvError('bad-argument', 'no session was named', { hint: '--session ID; audit sessions lists them' });
-  return findSession(logDir(stateDir(settings)), typed);
+  return findSession(logDir(stateDirOf(settings)), typed);
 }
 
 /** Asks on a terminal; elsewhere --yes is the answer. Throws 'bad-argument', 'aborted'. */
@@ -59,7 +57,7 @@ export async function erase(settings: Settings): Promise<void> {
     qdrant: qdrantOptions(settings),
     by: 'palimpsest audit erase',
   });
-  const erasure = await eraseSession(stateDir(settings), session, options);
+  const erasure = await eraseSession(stateDirOf(settings), session, options);
   const place = text(settings, 'store');
   const told = { ...erasure, stored: place === undefined ? null : await eraseStored(place, session) };
   print(settings, told, erasureText(told));
@@ -112,7 +110,7 @@ function erasureText({
 
 export async function hold(settings: Settings): Promise<void> {
   const release = flag(settings, 'release');
-  const result = await holdSession(stateDir(settings), sessionOf(settings), { release, by: 'palimpsest audit hold' });
+  const result = await holdSession(stateDirOf(settings), sessionOf(settings), { release, by: 'palimpsest audit hold' });
   const state = release ? 'not held any more' : 'held: neither erase nor retain touches it';
   print(
     settings,
@@ -122,9 +120,9 @@ export async function hold(settings: Settings): Promise<void> {
 }
 
 export async function rewrap(settings: Settings): Promise<void> {
-  const report = rewrapKeys(stateDir(settings));
+  const report = rewrapKeys(stateDirOf(settings));
   // Tables on the disk would go on saying in plain what the keys encrypt.
-  await forgetEmbedded(sqlDir(stateDir(settings)));
+  await forgetEmbedded(sqlDir(stateDirOf(settings)));
   const { master, rewrapped, already } = report;
   const before = already === 0 ? '' : `, ${plural(already, 'key')} were so before`;
   print(
@@ -141,7 +139,7 @@ export async function retainCommand(settings: Settings): Promise<void> {
     maxSize: text(settings, 'maxSize'),
     dryRun,
   });
-  const report = await retainLog(stateDir(settings), options);
+  const report = await retainLog(stateDirOf(settings), options);
   print(settings, { ...report, dryRun }, retentionText(report, dryRun));
 }
 

@@ -20,7 +20,7 @@ import { makeFolder } from '../state/folder.ts';
 import { Runtime } from '../transformer/runtime/runtime.ts';
 import { interruptible } from './interrupt.ts';
 import { loadingModel } from './loading.ts';
-import { engineOptions, flag, number, type Settings, text } from './options.ts';
+import { engineOptions, flag, number, type Settings, stateDirOf, text } from './options.ts';
 import { type ProgressKind, ProgressLine } from './progress.ts';
 
 /** Tokens of a window: many short ones of different kinds are better than few long ones. */
@@ -47,7 +47,7 @@ export async function fitCommand(settings: Settings, texts: readonly Calibration
       });
       progress.done();
       const bytes = formPredictor(fitted);
-      const path = output ?? predictorPath(text(settings, 'state') ?? '.palimpsest', runtime.model.digest);
+      const path = output ?? predictorPath(stateDirOf(settings), runtime.model.digest);
       if (output === undefined) makeFolder(dirname(path));
       replaceFile(path, bytes);
       const done = {

@@ -28,6 +28,8 @@ export const text = (settings: Settings, name: SettingName): string | undefined 
 export const number = (settings: Settings, name: SettingName): number | undefined =>
   settings[name] as number | undefined;
 export const flag = (settings: Settings, name: SettingName): boolean => settings[name] === true;
+/** The state folder. */
+export const stateDirOf = (settings: Settings): string => text(settings, 'state') ?? '.palimpsest';
 /** The folder of fetched models. */
 export const cacheDirOf = (settings: Settings): string => text(settings, 'cache') ?? defaultCacheDir();
 

@@ -36,9 +36,7 @@ import { type PackRecord, PackStore, sha256Of } from '../packs/store.ts';
 import { trustOf } from '../packs/trust.ts';
 import { parkedPacks } from '../session/park/folder.ts';
 import { logDir } from '../state/folder.ts';
-import { flag, type Settings, text } from './options.ts';
-
-const stateDir = (settings: Settings): string => text(settings, 'state') ?? '.palimpsest';
+import { flag, type Settings, stateDirOf, text } from './options.ts';
 
 function say(settings: Settings, value: unknown, sentence: string): void {
   const plain = (): string => wrap(printable(sentence), columnsOf(process.stdout));
@@ -56,7 +54,7 @@ const trial: PackTrial = {
 
 /** Does something to the packs of the state folder, with its log open, and retires those that nobody reads by then. */
 async function withKeeper<T>(settings: Settings, work: (keeper: PackKeeper) => Promise<T>): Promise<T> {
-  const dir = stateDir(settings);
+  const dir = stateDirOf(settings);
   const log = await openWitnessLog({ dir: logDir(dir), encrypt: true });
   try {
     const keeper = await PackKeeper.open({ stateDir: dir, log, parked: () => parkedPacks(dir) });
@@ -166,7 +164,7 @@ export async function rollback(settings: Settings, typed?: string): Promise<void
 }
 
 export async function list(settings: Settings): Promise<void> {
-  const now = new PackStore(stateDir(settings)).current();
+  const now = new PackStore(stateDirOf(settings)).current();
   if (flag(settings, 'json')) process.stdout.write(`${jsonText(now?.packs ?? [])}\n`);
   else if (now === null) say(settings, [], 'No trust file is installed, so no pack is used');
   else process.stdout.write(`${listText(now.packs, columnsOf(process.stdout))}\n`);
@@ -202,7 +200,7 @@ export async function verify(settings: Settings, path?: string): Promise<void> {
 }
 
 function verifyUsed(settings: Settings): void {
-  const packs = new ActivePacks({ stateDir: stateDir(settings), instrument: trial.instrument });
+  const packs = new ActivePacks({ stateDir: stateDirOf(settings), instrument: trial.instrument });
   const used = packs.loadAll().map(({ name, version, digest, state }) => ({ name, version, digest, state }));
   const names = used.map(({ name, version }) => `${name} ${version}`);
   say(

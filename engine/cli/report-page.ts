@@ -3,9 +3,9 @@ import { bytesText, jsonText, KvError, replaceFile } from '../../native/index.ts
 import { openLogQuery, sessionReport } from '../../witness/index.ts';
 import { logDir } from '../state/folder.ts';
 import { checkpointsOf } from './anchor.ts';
-import { flag, type Settings, text } from './options.ts';
+import { flag, type Settings, stateDirOf, text } from './options.ts';
 
-const log = (settings: Settings): string => logDir(text(settings, 'state') ?? '.palimpsest');
+const log = (settings: Settings): string => logDir(stateDirOf(settings));
 
 export async function reportPage(settings: Settings): Promise<void> {
   const path = text(settings, 'output') ?? 'report.html';

@@ -14,7 +14,7 @@ import { EngineRuntime } from '../thread/runtime.ts';
 import { interruptible } from './interrupt.ts';
 import { withEngine, withRuntime } from './loading.ts';
 import { optionsOf } from './option-settings.ts';
-import { engineOptions, flag, number, type Settings, sessionOptions, text } from './options.ts';
+import { engineOptions, flag, number, type Settings, sessionOptions, stateDirOf, text } from './options.ts';
 import { samplingOptions } from './sampling-settings.ts';
 
 /** The model of whoever names none. */
@@ -26,7 +26,7 @@ const FREE_SHARE = 0.5;
 
 export async function serveCommand(settings: Settings): Promise<void> {
   const options = serveOptions(settings);
-  const state = text(settings, 'state') ?? '.palimpsest';
+  const state = stateDirOf(settings);
   if (flag(settings, 'view')) {
     if (modelsOf(settings).length > 0)
       throw new KvError('bad-argument', '--view shows the log of a folder, for which no model is loaded', {

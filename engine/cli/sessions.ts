@@ -25,7 +25,16 @@ import type { EngineSession } from '../thread/engine-session.ts';
 import { checkLength, closing, firstMessages, generateOptions, stream } from './answer.ts';
 import { interruptible } from './interrupt.ts';
 import { opening, withEngine } from './loading.ts';
-import { checkSessionSettings, engineOptions, flag, number, type Settings, sessionOptions, text } from './options.ts';
+import {
+  checkSessionSettings,
+  engineOptions,
+  flag,
+  number,
+  type Settings,
+  sessionOptions,
+  stateDirOf,
+  text,
+} from './options.ts';
 import { type ProgressKind, ProgressLine } from './progress.ts';
 import { readText } from './read-text.ts';
 
@@ -35,7 +44,6 @@ import { readText } from './read-text.ts';
  */
 const ANSWER_TOKENS = 128;
 
-const stateDir = (settings: Settings): string => text(settings, 'state') ?? '.palimpsest';
 const COLUMNS: readonly Column<ParkedSession>[] = [
   { title: 'session', value: ({ session }) => (session === null ? '–' : shortId(session)) },
   { title: 'parked', value: ({ parkedMs }) => (parkedMs === null ? '–' : timeText(parkedMs)) },
@@ -48,11 +56,11 @@ const COLUMNS: readonly Column<ParkedSession>[] = [
 ];
 
 export async function list(settings: Settings): Promise<void> {
-  const found = parkedSessions(stateDir(settings));
+  const found = parkedSessions(stateDirOf(settings));
   const columns = columnsOf(process.stdout);
   if (flag(settings, 'json')) process.stdout.write(`${jsonText(found)}\n`);
   else if (found.length === 0)
-    process.stdout.write(`${wrap(`Nothing is parked in ${printable(parkedDir(stateDir(settings)))}.`, columns)}\n`);
+    process.stdout.write(`${wrap(`Nothing is parked in ${printable(parkedDir(stateDirOf(settings)))}.`, columns)}\n`);
   else process.stdout.write(`${table(COLUMNS, found, columns)}\n`);
 }
 
@@ -88,7 +96,7 @@ export async function resume(settings: Settings, given: string): Promise<void> {
     throw new KvError('bad-argument', '--output and --predict are of a session that is parked again', {
       hint: 'add --park',
     });
-  const path = findParked(stateDir(settings), given);
+  const path = findParked(stateDirOf(settings), given);
   const { head, lastHidden } = readParked(path);
   const options = engineOptions({ ...settings, model: text(settings, 'model') ?? head.model.name });
   const prompt = text(settings, 'prompt');

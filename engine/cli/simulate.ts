@@ -11,7 +11,7 @@ import { Simulator } from '../trace/simulate.ts';
 import type { Simulated } from '../trace/simulated.ts';
 import { cachesOf } from './evaluate.ts';
 import { interruptible } from './interrupt.ts';
-import { flag, type Settings, text, thresholdsPathOf } from './options.ts';
+import { flag, type Settings, stateDirOf, text, thresholdsPathOf } from './options.ts';
 
 interface Row extends Simulated {
   readonly trace: string;
@@ -26,7 +26,7 @@ export async function simulate(settings: Settings): Promise<void> {
   const specs = await findSimulated(cachesOf(settings));
   const thresholdsPath = thresholdsPathOf(settings);
   const session = text(settings, 'session');
-  const state = text(settings, 'state') ?? '.palimpsest';
+  const state = stateDirOf(settings);
   const rows: Row[] = [];
   await interruptible(async (signal) => {
     for (const path of paths) {

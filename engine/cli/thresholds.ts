@@ -55,7 +55,7 @@ import { instrumentModule } from '../packs/instrument.ts';
 import { logDir, makeFolder, memoryDir, readBook } from '../state/folder.ts';
 import { shippedFile } from '../state/shipped-laws.ts';
 import { loadModel } from '../transformer/load.ts';
-import { cacheDirOf, flag, number, type Settings, text, trustedKeys } from './options.ts';
+import { cacheDirOf, flag, number, type Settings, stateDirOf, text, trustedKeys } from './options.ts';
 import { countPassedOver, tellPassedOver } from './passed-over.ts';
 
 type Target = ThresholdTarget & {
@@ -71,11 +71,9 @@ type Target = ThresholdTarget & {
 function packOf(settings: Settings): string | undefined {
   const asked = text(settings, 'pack');
   if (asked === undefined || isPackId(asked)) return asked;
-  const packs = new ActivePacks({ stateDir: stateDir(settings), instrument: instrumentModule });
+  const packs = new ActivePacks({ stateDir: stateDirOf(settings), instrument: instrumentModule });
   return packId(packs.asked(asked));
 }
-
-const stateDir = (settings: Settings): string => text(settings, 'state') ?? '.palimpsest';
 
 /** The model whose thresholds are wanted. Only its header and digest are read. */
 async function target(settings: Settings): Promise<Target> {
@@ -217,7 +215,7 @@ async function passedOver(log: string, book: ThresholdBook): Promise<Unreadable>
  */
 async function learnedFile(settings: Settings): Promise<{ readonly file: ThresholdFile; readonly passed: Unreadable }> {
   const model = await target(settings);
-  const dir = stateDir(settings);
+  const dir = stateDirOf(settings);
   if (!isLogDir(logDir(dir))) {
     const imported = importedThresholds(memoryDir(dir), model.modelDigest, model.pack);
     if (imported !== null) return { file: imported, passed: { erased: 0, missing: 0, damaged: [] } };
@@ -283,7 +281,7 @@ export async function importFile(settings: Settings, path: string): Promise<void
   const { pack } = file.model;
   const wanted = { ...model, pack };
   checkThresholdTarget(file, wanted);
-  const dir = stateDir(settings);
+  const dir = stateDirOf(settings);
   makeFolder(dir);
   importThresholds(memoryDir(dir), file, wanted);
   const used = pack === undefined ? 'this model' : `this model, in sessions with ${pack},`;
@@ -326,7 +324,7 @@ export async function verify(settings: Settings, path: string): Promise<void> {
   const trusted = trustedKeys(settings);
   // Without a signature there is nothing to verify, so that is refused here in any case.
   const by = trusted.length > 0 || file.signature === null ? checkTrust(file, trusted, path) : null;
-  const checkpoints = checkedHere(file, logDir(stateDir(settings)));
+  const checkpoints = checkedHere(file, logDir(stateDirOf(settings)));
   const sentences = [
     `${path} is signed by ${signerOf(file)}, ${by === null ? 'and --trusted-key was not given to say whose that is' : `which is trusted (${by.path})`}.`,
     ...(checkpoints === 0

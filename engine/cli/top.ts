@@ -5,7 +5,7 @@ import { readToken } from '../serve/guard.ts';
 import { EngineLooks } from '../serve/top-metrics.ts';
 import { TopView } from '../serve/top-view.ts';
 import { logDir } from '../state/folder.ts';
-import { flag, number, type Settings, text } from './options.ts';
+import { flag, number, type Settings, stateDirOf, text } from './options.ts';
 import { outputLost } from './output.ts';
 import { readMetrics } from './top-metrics.ts';
 import { type Top, topText } from './top-text.ts';
@@ -88,7 +88,7 @@ class Looks {
   constructor(settings: Settings) {
     const tokenFile = text(settings, 'tokenFile');
     this.isJson = flag(settings, 'json');
-    this.#dir = logDir(text(settings, 'state') ?? '.palimpsest');
+    this.#dir = logDir(stateDirOf(settings));
     this.#url = text(settings, 'url');
     this.#token = tokenFile === undefined ? undefined : readToken(tokenFile);
     this.#limit = number(settings, 'limit');

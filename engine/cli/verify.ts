@@ -6,7 +6,7 @@ import type { ProvedAnswer } from '../thread/calls/engine.ts';
 import { checkpointsOf } from './anchor.ts';
 import { interruptible } from './interrupt.ts';
 import { withEngine } from './loading.ts';
-import { engineOptions, flag, number, type Settings, text } from './options.ts';
+import { engineOptions, flag, number, type Settings, stateDirOf, text } from './options.ts';
 import { toldText } from './told-text.ts';
 
 /** A request of as many tokens as any context has, or a whole answer of a server, which may have logprobs. */
@@ -14,7 +14,7 @@ const FILE_BYTES_MAX = 64 * 2 ** 20;
 
 export async function verifyCommand(path: string, settings: Settings): Promise<void> {
   const { receipt, request, told } = receiptAt(path, settings);
-  const log = text(settings, 'log') ?? logDir(text(settings, 'state') ?? '.palimpsest');
+  const log = text(settings, 'log') ?? logDir(stateDirOf(settings));
   const checkpoints = checkpointsOf(settings);
   const options = { log, ...(checkpoints === null ? {} : { checkpoints }) };
   const proof = verifyReceipt(receipt, options);

@@ -1,6 +1,6 @@
 /** Opens a store by its name: the URL of a PostgreSQL server, or a folder. */
 import { KvError } from '../../native/index.ts';
-import { openServerTables } from '../../witness/index.ts';
+import { openServerTables, TABLE_PACKAGE } from '../../witness/index.ts';
 import { FolderStore } from './folder-store.ts';
 import { PostgresStore } from './postgres-store.ts';
 import type { Store } from './store.ts';
@@ -24,7 +24,7 @@ async function connected(place: string): ReturnType<typeof openServerTables> {
   } catch (error) {
     if (!(error instanceof KvError) || error.code !== 'missing-dependency') throw error;
     throw new KvError('missing-dependency', 'a store in PostgreSQL is kept with drizzle-orm', {
-      hint: 'npm install drizzle-orm@0.45.4, or name a folder as the store',
+      hint: `npm install ${TABLE_PACKAGE}, or name a folder as the store`,
       cause: error,
     });
   }

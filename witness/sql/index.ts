@@ -7,6 +7,7 @@ import { missingPackages } from './missing.ts';
 import type { AuditIndex, AuditIndexOptions } from './types.ts';
 
 export type { Rows as SqlRows, SqlConnection, Statement } from './connection.ts';
+export { TABLE_PACKAGE } from './missing.ts';
 export type * from './types.ts';
 
 /** Chosen: a MiB is written or read in less, and nobody who asks waits longer. */
