@@ -261,6 +261,16 @@ describe('tests', () => {
     expect(named.length).toBeGreaterThan(50);
   });
 
+  test('that put something in the place of a module have a process of their own', () => {
+    // In a process of several files the module may be loaded already, and then nothing takes its place.
+    const replacing = files.filter(
+      (path) => /^test\/.*\.test\.ts$/.test(path) && /\bvi\.(do)?[mM]ock\(/.test(read(path)),
+    );
+    const isApart = (path: string): boolean => APART.some((glob) => posix.matchesGlob(path, glob));
+    expect(replacing.filter((path) => !isApart(path))).toEqual([]);
+    expect(replacing.length).toBeGreaterThan(0);
+  });
+
   test('that ask for a numbered property are those that CONTRIBUTING.md names', () => {
     // Those of the rule itself ask for properties that there are not.
     const asking = files.filter((path) => /^test\/(?!tidy\/).*\.test\.ts$/.test(path));

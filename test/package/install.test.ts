@@ -168,6 +168,13 @@ describe.skipIf(!hasBinary)(`the packed package on ${target} without a compiler 
       expect(asked.stderr.replace(/\s+/g, ' ')).toContain(`${name}@${peerDependencies[name]}`);
     }
     expect(asked.stderr).toContain('[missing-dependency]');
+    // A store takes less than the tables: what is said is of a store, and of its one package.
+    const served = node([...COMMAND, 'serve', '-m', 'reference', '--store', 'postgres://nobody@127.0.0.1:1/none']);
+    const said = served.stderr.replace(/\s+/g, ' ');
+    expect(said).toContain('a store in PostgreSQL');
+    expect(said).toContain(`npm install drizzle-orm@${peerDependencies['drizzle-orm']},`);
+    expect(said).toContain('[missing-dependency]');
+    expect(served.status).toBe(2);
   });
 
   it('takes less than 25 MB, with what others wrote and without the models', () => {
