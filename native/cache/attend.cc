@@ -537,7 +537,7 @@ class Round {
       sum += work;
       threads = std::min(threads, members[i].cache->options().threads);
     }
-    threads_ = Threads::worthSharing(threads, sum) ? threads : 1;
+    threads_ = workers_.threads->worthSharing(threads, sum) ? threads : 1;
     std::sort(order.begin(), order.end(), std::greater());
     calls_.reserve(members.size());
     // Those of several are cut finer, so that they can be dealt evenly.

@@ -1,4 +1,5 @@
-// A few threads that sleep until there is work. each() runs task(item, thread) for every item and returns when all are
+// A few threads that wait until there is work: awake for a moment, since the next round of a step mostly comes at once,
+// then asleep. each() runs task(item, thread) for every item and returns when all are
 // done; the calling thread takes part as thread 0. Items are independent, so the results do not depend on which thread
 // runs which item. Tasks must not throw. With one thread, no other thread is started. A call may be limited to the
 // first few threads.
@@ -11,6 +12,7 @@
 #pragma once
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <deque>
 #include <memory>
 
@@ -38,10 +40,13 @@ class Threads {
   Threads& operator=(const Threads&) = delete;
 
   int count() const { return static_cast<int>(workers_.size()) + 1; }
-  // Whether this many multiplications are worth sharing between threads. On a virtual machine a sleeping thread starts
-  // some 50 us after it is woken, and 8 million multiplications take 100 to 200 us on AVX-512 (measured on two virtual
-  // cores of a Zen 5; with fewer, two threads took up to twice as long as one).
-  static bool worthSharing(int threads, double multiplications) { return threads > 1 && multiplications >= 1 << 23; }
+  // Whether this many multiplications are worth sharing between threads. A thread that is awake begins within a
+  // microsecond. One that sleeps begins some 50 us after it is woken on a virtual machine, and one that the system lets
+  // wait for others takes milliseconds, in which 8 million multiplications (100 to 200 us with AVX-512) are done long
+  // since: where somebody was that late, less than these are not shared for a while.
+  bool worthSharing(int threads, double multiplications) const {
+    return threads > 1 && (multiplications >= kManyMultiplications || (multiplications >= kFewMultiplications && !wasLate()));
+  }
 
   // threads: the most that take part.
   template <typename Task>
@@ -64,6 +69,9 @@ class Threads {
   void wake(int threads);
   void stop();
   bool runOne(int thread);
+  bool wasLate() const;
+
+  static constexpr double kFewMultiplications = 1 << 18, kManyMultiplications = 1 << 23;
 
   std::deque<Worker> workers_;  // of thread 1 and those behind it
   // The current round. It is written while no item is left and read only by threads that have taken an item, so never
@@ -71,6 +79,9 @@ class Threads {
   Call call_ = nullptr;
   void* context_ = nullptr;
   int items_ = 0;
+  // Short rounds are not shared until then, and for how long that was decided.
+  std::chrono::steady_clock::time_point aloneUntil_{};
+  std::chrono::steady_clock::duration alone_{};
   // Each on its own cache line, because every thread writes them.
   alignas(64) std::atomic<int> left_{0};  // low bits: items not yet taken; high bits: threads that may take them; 0: none left; or kStopped
   alignas(64) std::atomic<int> done_{0};  // finished items
@@ -82,7 +93,7 @@ class Share {
   Share(std::shared_ptr<Threads> threads, int count) : threads_(std::move(threads)), count_(count) { threads_->grow(count); }
 
   int count() const { return count_; }
-  bool worthSharing(double multiplications) const { return Threads::worthSharing(count_, multiplications); }
+  bool worthSharing(double multiplications) const { return threads_->worthSharing(count_, multiplications); }
   template <typename Task>
   void each(int items, Task& task) const {
     threads_->each(items, task, count_);

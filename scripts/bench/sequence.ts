@@ -8,6 +8,7 @@ import { Rotary } from '../../engine/transformer/rotary.ts';
 import type { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import { greedy } from '../../engine/transformer/sampling/sampler.ts';
 import type { LoadedModel } from '../../engine/transformer/types.ts';
+import type { PagePool } from '../../native/index.ts';
 import { defaultThresholds } from '../../policy/index.ts';
 import { fillLayer, pageRows } from './arena.ts';
 
@@ -36,11 +37,13 @@ export class Sequence {
   /** The token that it reads next. */
   next: number;
 
-  constructor(runtime: Runtime, { number, depth, room }: SequenceOptions) {
+  /** pool: that of all sequences of a pass, as those of an engine have one: attention is then one call for all. */
+  constructor(runtime: Runtime, pool: PagePool, { number, depth, room }: SequenceOptions) {
     const { shape, cacheThreads, model } = runtime;
     this.next = FIRST_ID + number;
     this.#cache = Governed.open({
       shape,
+      pool,
       terms: termsOf(shape, { exact: true }, defaultThresholds(shape.layers)),
       native: { threads: cacheThreads },
       sketches: [],

@@ -8,9 +8,12 @@ import { Grammars } from '../../engine/transformer/grammar/grammars.ts';
 import { loadModel } from '../../engine/transformer/load.ts';
 import type { Runtime } from '../../engine/transformer/runtime/runtime.ts';
 import type { DenseBackend, LoadedModel } from '../../engine/transformer/types.ts';
-import { type Isa, nativeInfo, setIsa } from '../../native/index.ts';
+import { type Isa, nativeInfo, openPool, type PagePool, setIsa } from '../../native/index.ts';
 import { collector, now, type Took, took } from './measure.ts';
 import { draw, Sequence, step, wordsOf } from './sequence.ts';
+
+/** No bound. */
+const POOL_BYTES = 2 ** 40;
 
 /** What some steps took. */
 export interface StepsTook extends Took {
@@ -20,6 +23,7 @@ export interface StepsTook extends Took {
 
 export class WholeModel {
   readonly #runtime: Runtime;
+  readonly #pool: PagePool = openPool(POOL_BYTES);
   /** CPU seconds from the open file to a model that can compute. */
   readonly loadCpuSeconds: number;
   readonly weightTypes: Readonly<Record<string, number>>;
@@ -60,7 +64,7 @@ export class WholeModel {
 
   /** What it takes to read a prompt of this many tokens from the beginning, with the logits of its last token. */
   async prefill(tokens: number): Promise<Took> {
-    const sequence = new Sequence(this.#runtime, { number: 0, depth: 0, room: tokens });
+    const sequence = new Sequence(this.#runtime, this.#pool, { number: 0, depth: 0, room: tokens });
     const ids = wordsOf(this.#runtime.model, tokens);
     const result = await took(async () => {
       await sequence.reads(ids);
@@ -106,7 +110,7 @@ export class WholeModel {
     }
     for (const sequence of company) sequence.close();
     for (const [number, expected] of together.entries()) {
-      const alone = new Sequence(this.#runtime, { number, depth, room: steps });
+      const alone = new Sequence(this.#runtime, this.#pool, { number, depth, room: steps });
       for (const bits of expected) {
         await step(this.#runtime, [alone]);
         if (!alone.bits().equals(bits)) return false;
@@ -124,10 +128,14 @@ export class WholeModel {
 
   async close(): Promise<void> {
     for (const sequence of this.#decoding) sequence.close();
+    this.#pool.close();
     await this.#runtime.close();
   }
 
   #sequences(count: number, depth: number, room: number): Sequence[] {
-    return Array.from({ length: count }, (_, number) => new Sequence(this.#runtime, { number, depth, room }));
+    return Array.from(
+      { length: count },
+      (_, number) => new Sequence(this.#runtime, this.#pool, { number, depth, room }),
+    );
   }
 }

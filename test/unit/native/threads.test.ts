@@ -55,7 +55,8 @@ describe('the thread pool', () => {
     () => {
       const program = `
       import { readdirSync } from 'node:fs';
-      import { openKvCache, openPool } from './native/index.ts';
+      import { openKvCache, openPool, useBinding } from './native/index.ts';
+      useBinding('${binding}');
       const threads = () => readdirSync('/proc/self/task').length;
       const shape = { layers: 1, queryHeads: 4, kvHeads: 2, headDim: 64 };
       const rows = new Float32Array(300 * 128).fill(0.5);

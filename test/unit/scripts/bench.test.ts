@@ -10,7 +10,7 @@ import { findPredictor } from '../../../engine/session/park/predictors.ts';
 import { logDir } from '../../../engine/state/folder.ts';
 import { loadModel } from '../../../engine/transformer/load.ts';
 import { Runtime } from '../../../engine/transformer/runtime/runtime.ts';
-import { KvError, nativeInfo } from '../../../native/index.ts';
+import { KvError, nativeInfo, openPool } from '../../../native/index.ts';
 import type { TrialReport } from '../../../policy/index.ts';
 import { activationQuality, activations } from '../../../scripts/bench/activations.ts';
 import { attentionAt } from '../../../scripts/bench/attention.ts';
@@ -432,14 +432,16 @@ describe('many', () => {
 
   test('a sequence of another number has other bits, so that equal ones say something', async () => {
     const runtime = await Runtime.open({ model: 'reference', threads: 1 });
+    const pool = openPool(2 ** 30);
     const bits: Buffer[] = [];
     for (const number of [0, 0, 1]) {
-      const sequence = new Sequence(runtime, { number, depth: 128, room: 1 });
+      const sequence = new Sequence(runtime, pool, { number, depth: 128, room: 1 });
       await step(runtime, [sequence]);
       bits.push(sequence.bits());
       sequence.close();
     }
     expect([bits[0]!.equals(bits[1]!), bits[0]!.equals(bits[2]!)]).toEqual([true, false]);
+    pool.close();
     await runtime.close();
   });
 
