@@ -11,7 +11,7 @@
 {
   'variables': {
     # The instruction sets that are compiled beside the scalar kernels, of those that the processor has: all, unless a build names some.
-    'isas%': 'avx2,avx2vnni,avx512vnni,neon,neondot',
+    'isas%': 'avx2,avx2vnni,avx512vnni,neon,neondot,neoni8mm',
     # Two of the product's files are compiled again for cache_test, since they ask whether an allocation is to fail.
     'asking_sources': ['addon.cc', 'cache/pool.cc'],
     # What checks and translates arguments, and what keeps books of pages, is compiled for size, to half of it: what a call of it leads to takes far longer.
@@ -55,6 +55,11 @@
     }],
     ['target_arch=="arm64"', {
       'targets': [
+        {
+          'target_name': 'kernels_neoni8mm', 'type': 'static_library', 'sources': ['kernels/hot.cc'],
+          'defines': ['PALIMPSEST_ISA=neoni8mm', 'PALIMPSEST_COLD=neon'],
+          'cflags': ['<@(kernel_flags)', '-march=armv8.2-a+dotprod+i8mm'],
+        },
         {
           'target_name': 'kernels_neondot', 'type': 'static_library', 'sources': ['kernels/hot.cc'],
           'defines': ['PALIMPSEST_ISA=neondot', 'PALIMPSEST_COLD=neon'],
@@ -103,6 +108,7 @@
         ['"avx512vnni" in isas.split(",")', { 'defines': ['PALIMPSEST_HAS_AVX512VNNI'] }],
         ['"neon" in isas.split(",")', { 'defines': ['PALIMPSEST_HAS_NEON'] }],
         ['"neondot" in isas.split(",")', { 'defines': ['PALIMPSEST_HAS_NEONDOT'] }],
+        ['"neoni8mm" in isas.split(",")', { 'defines': ['PALIMPSEST_HAS_NEONI8MM'] }],
       ],
     },
     {
@@ -121,6 +127,7 @@
         ['target_arch=="x64" and "avx512vnni" in isas.split(",")', { 'dependencies': ['kernels_avx512vnni', 'kernels_cold_avx512'] }],
         ['target_arch=="arm64" and "neon" in isas.split(",")', { 'dependencies': ['kernels_neon', 'kernels_cold_neon'] }],
         ['target_arch=="arm64" and "neondot" in isas.split(",")', { 'dependencies': ['kernels_neondot', 'kernels_cold_neon'] }],
+        ['target_arch=="arm64" and "neoni8mm" in isas.split(",")', { 'dependencies': ['kernels_neoni8mm', 'kernels_cold_neon'] }],
       ],
     },
     {

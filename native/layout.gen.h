@@ -5,7 +5,7 @@
 
 namespace palimpsest {
 
-constexpr char kAbi[] = "11 formats=14 layout=d451f9a5d40a0525ac968b6482ec456b";
+constexpr char kAbi[] = "11 formats=14 layout=1e6b6ac62b211a3ef7bfee2f356987a4";
 
 constexpr int kPageTokens = 128;
 constexpr int kSinkTokens = 4;
@@ -29,9 +29,9 @@ constexpr int kExpertsAllMax = 65536;
 constexpr int kExpertsUsedMax = 64;
 
 enum Status : int { kOk = 0, kBadArgument = 1, kBadShape = 2, kBadValue = 3, kUnsupported = 4, kBudgetExceeded = 5, kBudgetTooSmall = 6, kClosed = 7, kNoMemory = 8 };
-enum Isa : int { kScalar = 0, kAvx2 = 1, kAvx512vnni = 2, kNeon = 3, kNeondot = 4, kWasmSimd128 = 5, kAvx2vnni = 6 };
-constexpr int kIsaCount = 7;
-constexpr Isa kIsasBestFirst[] = {kAvx512vnni, kAvx2vnni, kAvx2, kNeondot, kNeon, kWasmSimd128, kScalar};
+enum Isa : int { kScalar = 0, kAvx2 = 1, kAvx512vnni = 2, kNeon = 3, kNeondot = 4, kWasmSimd128 = 5, kAvx2vnni = 6, kNeoni8mm = 7 };
+constexpr int kIsaCount = 8;
+constexpr Isa kIsasBestFirst[] = {kAvx512vnni, kAvx2vnni, kAvx2, kNeoni8mm, kNeondot, kNeon, kWasmSimd128, kScalar};
 enum LatentFormat : int { kXq8 = 0, kXq4 = 1, kXq3 = 2 };
 constexpr int kLatentFormats = 3;
 enum LatentOperation : int { kLatentWeights = 0, kLatentRotary = 1, kLatentHold = 2, kLatentRestore = 3, kLatentKeep = 4, kLatentScratch = 5, kLatentMove = 6, kLatentDrop = 7 };

@@ -90,10 +90,19 @@ export const STATUSES: readonly { readonly name: string; readonly code: KvErrorC
 export const STATUS_NO_MEMORY = STATUSES.findIndex(({ name }) => name === 'no-memory');
 
 /** Every instruction set that some build has. C++ uses the index. */
-export const ISA_NAMES = ['scalar', 'avx2', 'avx512vnni', 'neon', 'neondot', 'wasm-simd128', 'avx2vnni'] as const;
+export const ISA_NAMES = [
+  'scalar',
+  'avx2',
+  'avx512vnni',
+  'neon',
+  'neondot',
+  'wasm-simd128',
+  'avx2vnni',
+  'neoni8mm',
+] as const;
 /**
- * An instruction set of the kernels. `avx512vnni`, `avx2vnni` and `neondot` have 8-bit dot products, and `scalar` runs
- * everywhere.
+ * An instruction set of the kernels. `avx512vnni`, `avx2vnni` and `neondot` have 8-bit dot products, `neoni8mm` has
+ * products of 8-bit matrices as well, and `scalar` runs everywhere.
  */
 export type Isa = (typeof ISA_NAMES)[number];
 /** The order of preference: the first one that the build has and the CPU supports is used. */
@@ -101,6 +110,7 @@ export const ISAS_BEST_FIRST: readonly Isa[] = [
   'avx512vnni',
   'avx2vnni',
   'avx2',
+  'neoni8mm',
   'neondot',
   'neon',
   'wasm-simd128',

@@ -180,7 +180,7 @@ const SETS = {
     avx2vnni: ['avx_vnni', 'avx2', 'fma', 'f16c'],
     avx2: ['avx2', 'fma', 'f16c'],
   },
-  arm64: { neondot: ['asimddp'], neon: [] },
+  arm64: { neoni8mm: ['asimddp', 'i8mm'], neondot: ['asimddp'], neon: [] },
 };
 
 /** Every instruction set of an architecture beside the scalar one, best first. */

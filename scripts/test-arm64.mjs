@@ -34,6 +34,7 @@ const TESTS = [
   'test/unit/native/kernels.test.ts',
   'test/unit/native/codecs.test.ts',
   'test/unit/native/gemm.test.ts',
+  'test/unit/native/dense-types.test.ts',
   'test/unit/native/latent.test.ts',
   'test/unit/native/half.test.ts',
   'test/unit/native/rotation.test.ts',
@@ -44,12 +45,12 @@ const TESTS = [
 ];
 
 /**
- * What runs with --short on the processor that has the dot product instructions. Golden codes are asked of the other
+ * What runs with --short on the processor that has all instructions. Golden codes are asked of the other
  * one then, and what is TypeScript alone of none. Codes of random rows are made by the reference too, which takes
  * minutes where its machine is emulated.
  */
 function shortTests(flags) {
-  const names = ['kernels', 'attend', ...(flags.has('--products') ? ['gemm', 'entries'] : [])];
+  const names = ['kernels', 'attend', ...(flags.has('--products') ? ['gemm', 'dense-types', 'entries'] : [])];
   return TESTS.filter((file) =>
     [...names, ...(flags.has('--codecs') ? ['codecs'] : [])].some((name) => file.endsWith(`native/${name}.test.ts`)),
   );
@@ -117,7 +118,7 @@ orFail('arm64 tests', () => {
   if (flags.has('--missing')) return;
   prepare();
   const isShort = flags.has('--short');
-  // The first processor has the dot product instructions, and the second does not.
+  // The first processor has products of bytes, as dots and as matrices, and the second has neither.
   test('max', isShort ? shortTests(flags) : TESTS, isShort);
   if (!isShort || flags.has('--golden')) test('cortex-a53', isShort ? TESTS.slice(0, 1) : TESTS.slice(0, 3), isShort);
 });

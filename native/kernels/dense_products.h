@@ -39,6 +39,10 @@ constexpr int kDenseRows = 3, kDensePanels = 1;
 #else
 constexpr int kDenseRows = kLanes >= 8 ? 4 : 2, kDensePanels = kLanes == 16 ? 2 : 1;
 #endif
+// Where matrices are multiplied, codes are put in order for each tile, so one of twice as many rows is taken where it
+// has no more sums.
+template <int Planes>
+constexpr int kDenseTileRows = kHasMatrixProducts && Planes == 1 ? 2 * kDenseRows : kDenseRows;
 
 // Whether rows of one plane stand in bytes.
 constexpr bool kDenseByteRows = kHasByteProducts || kHasBytePairs;
@@ -141,6 +145,59 @@ INLINE void densePairs(const uint8_t* codes, const int8_t* bytes, size_t stride,
 }
 #endif
 
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+// Eight inputs of two rows: `Plane` of what dot4.h and denseRow place at `first` and `second` for two lines.
+template <int Planes, int Plane>
+INLINE VecI densePairOf(const int8_t* first, const int8_t* second) {
+  if constexpr (Planes == 1) return reinterpret_cast<VecI>(vcombine_s8(vld1_s8(first), vld1_s8(second)));
+  else return shuffled(asLevels(loadBytes(first)), asLevels(loadBytes(second)), VecI{Plane, Plane + 2, Plane + 4, Plane + 6});
+}
+
+// The codes of two lines of inputs, for two outputs each. Nibbles are put in order while there are two in a byte.
+template <DenseForm Form, int Line>
+INLINE void denseTwoLines(const uint8_t* codes, VecI& even, VecI& odd) {
+  if constexpr (kDenseForms[Form].bits == 4) {
+    const VecI first = asLevels(loadBytes(codes + Line % 4 * 64)), second = asLevels(loadBytes(codes + (Line % 4 + 1) * 64));
+    even = nibblesOf(reinterpret_cast<Bytes>(evenOutputs(first, second)), Line >= 4);
+    odd = nibblesOf(reinterpret_cast<Bytes>(oddOutputs(first, second)), Line >= 4);
+  } else {
+    const VecI first = denseCodes<Form, Line>(codes), second = denseCodes<Form, Line + 1>(codes);
+    even = evenOutputs(first, second);
+    odd = oddOutputs(first, second);
+  }
+}
+
+// Adds the products of `Lines` lines from `First` on of one panel with R rows, two at a time; the last of an odd number
+// stands beside itself. Lines that share bytes follow each other.
+template <int R, DenseForm Form, int First, int Lines, int Planes, class Sum>
+INLINE void denseMatrices(const uint8_t* codes, const int8_t* bytes, size_t stride, Sum sum[R][kDenseVectors]) {
+  constexpr int V = kDenseVectors, kPairs = (R + 1) / 2;
+  PairDots part[kPairs][V][Planes] = {};
+  repeat<Lines / 2>([&](auto at) MEMBER {
+    constexpr int kLine = First + (Lines == 8 ? at.value % 2 * 4 + at.value / 2 * 2 : at.value * 2);
+    VecI x[kPairs][Planes];
+    repeat<kPairs * Planes>([&](auto i) MEMBER {
+      constexpr int kRow = i.value / Planes * 2;
+      const int8_t* line = bytes + kRow * stride + kLine * 4 * Planes;
+      x[i.value / Planes][i.value % Planes] = densePairOf<Planes, i.value % Planes>(line, kRow + 1 < R ? line + stride : line);
+    });
+    repeat<V>([&](auto v) MEMBER {
+      VecI even, odd;
+      denseTwoLines<Form, kLine>(codes + v.value * kVectorBytes, even, odd);
+      repeat<kPairs * Planes>([&](auto i) MEMBER {
+        addPair(part[i.value / Planes][v.value][i.value % Planes], even, odd, x[i.value / Planes][i.value % Planes]);
+      });
+    });
+  });
+  repeat<R * V>([&](auto i) MEMBER {
+    constexpr int kRow = i.value / V, kVector = i.value % V;
+    const PairDots* of = part[kRow / 2][kVector];
+    if constexpr (Planes == 1) sum[kRow][kVector] += rowOf(of[0], kRow % 2 == 1);
+    else sum[kRow][kVector].part[1] += rowOf({(of[0].even << 8) + of[1].even, (of[0].odd << 8) + of[1].odd}, kRow % 2 == 1);
+  });
+}
+#endif
+
 // What is fetched while a tile is computed: `step` bytes in each of its panels for each block of inputs, from `next`
 // on. What is due is counted in bytes, so that many tiles share a panel evenly.
 struct DenseAhead {
@@ -214,6 +271,9 @@ static __attribute__((noinline)) void denseTile(const uint8_t* w, size_t panelBy
 #if defined(__AVX2__) && !defined(__AVX512F__)
       if constexpr (Planes == 1 && kHasBytePairs) densePairs<R, Form, group.value * (8 / G), 8 / G>(codes, bytes, static_cast<size_t>(blocks) * 64, sum);
       else
+#elif defined(__ARM_FEATURE_MATMUL_INT8)
+      if constexpr (R > 1) denseMatrices<R, Form, group.value * (8 / G), 8 / G, Planes>(codes, bytes, static_cast<size_t>(blocks) * 64, sum);
+      else
 #endif
       repeat<8 / G>([&](auto line) MEMBER {
         constexpr int kLine = group.value * (8 / G) + line.value;
@@ -283,18 +343,19 @@ INLINE void denseRows(int count, const uint8_t* w, size_t panelBytes, const Dens
 // tiles together fetch the panels behind these: if the first did it alone, the others would leave memory idle.
 template <int P, DenseForm Form, int Planes>
 INLINE void densePanelRows(const DenseWeights& w, int panel, const DenseRows& x, int n, const float* base, float* y) {
-  alignas(64) float out[kDenseRows * P * kDensePanel];
+  constexpr int kRows = kDenseTileRows<Planes>;
+  alignas(64) float out[kRows * P * kDensePanel];
   const size_t panelBytes = densePanelBytes(Form, x.blocks);
   const uint8_t* start = w.panels + panel * panelBytes;
   const bool last = (panel + P) * kDensePanel >= w.outputs;
   const uint8_t* next = !last ? start + P * panelBytes : w.behind ? w.behind : start;
-  int tiles = (n + kDenseRows - 1) / kDenseRows;
+  int tiles = (n + kRows - 1) / kRows;
   const size_t visits = static_cast<size_t>(tiles) * x.blocks;
   DenseAhead ahead{next, next, (panelBytes + visits - 1) / visits, nullptr, nullptr, 0, 0, 0};
   startBeside(w, panel, P, visits, ahead);
   for (int row = 0, count; row < n; row += count, tiles--) {
     count = (n - row + tiles - 1) / tiles;
-    denseRows<kDenseRows, P, Form, Planes>(count, start, panelBytes, x, row, ahead, out);
+    denseRows<kRows, P, Form, Planes>(count, start, panelBytes, x, row, ahead, out);
     denseStore(w, panel * kDensePanel, P * kDensePanel, row, count, out, base, y);
   }
 }
@@ -304,7 +365,7 @@ INLINE void denseEvery(const DenseWeights& w, int from, int to, const DenseRows&
   int panel = from;
   if constexpr (kDensePanels > 1) {
     // Few rows read one panel after another, as a linear stream.
-    for (; n >= kDenseRows && panel + kDensePanels <= to; panel += kDensePanels) densePanelRows<kDensePanels, Form, Planes>(w, panel, x, n, base, y);
+    for (; n >= kDenseTileRows<Planes> && panel + kDensePanels <= to; panel += kDensePanels) densePanelRows<kDensePanels, Form, Planes>(w, panel, x, n, base, y);
   }
   for (; panel < to; panel++) densePanelRows<1, Form, Planes>(w, panel, x, n, base, y);
 }

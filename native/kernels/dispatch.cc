@@ -10,10 +10,13 @@
 #define PALIMPSEST_HAS_AVX512VNNI
 #define PALIMPSEST_HAS_NEON
 #define PALIMPSEST_HAS_NEONDOT
+#define PALIMPSEST_HAS_NEONI8MM
 #endif
 
 #if defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
+#elif defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
 #endif
 
 namespace palimpsest {
@@ -27,6 +30,7 @@ extern const Kernels kKernels_avx512vnni;
 #elif defined(__aarch64__)
 extern const Kernels kKernels_neon;
 extern const Kernels kKernels_neondot;
+extern const Kernels kKernels_neoni8mm;
 #elif defined(__wasm_simd128__)
 extern const Kernels kKernels_wasmsimd;
 #endif
@@ -45,6 +49,20 @@ static bool hasDotProduct() {
   return (getauxval(AT_HWCAP) & kAsimdDp) != 0;
 #elif defined(__APPLE__)
   return true;  // the first Mac with such a processor, the M1, is an ARMv8.4, which has them
+#else
+  return false;
+#endif
+}
+
+// Products of matrices of bytes, beside dot products.
+static bool hasMatrixProducts() {
+#if defined(__linux__)
+  constexpr unsigned long kI8mm = 1ul << 13;  // HWCAP2_I8MM, likewise
+  return hasDotProduct() && (getauxval(AT_HWCAP2) & kI8mm) != 0;
+#elif defined(__APPLE__)
+  int has = 0;  // from the M2 on; a system that does not know the name answers with an error
+  size_t size = sizeof has;
+  return sysctlbyname("hw.optional.arm.FEAT_I8MM", &has, &size, nullptr, 0) == 0 && has != 0;
 #else
   return false;
 #endif
@@ -76,6 +94,10 @@ const Kernels* kernelsFor(Isa isa) {
 #if defined(PALIMPSEST_HAS_NEONDOT)
     case kNeondot:
       return hasDotProduct() ? &kKernels_neondot : nullptr;
+#endif
+#if defined(PALIMPSEST_HAS_NEONI8MM)
+    case kNeoni8mm:
+      return hasMatrixProducts() ? &kKernels_neoni8mm : nullptr;
 #endif
 #elif defined(__wasm_simd128__)
     case kWasmSimd128:  // an engine without SIMD refuses the whole module, so it need not be checked

@@ -1,7 +1,8 @@
 // Vectors of bytes, and the dot product of four unsigned with four signed bytes per lane, exact in int32. The integer
 // kernels of the instruction sets differ only in how they compute this product:
 //   AVX-512 VNNI, AVX-VNNI   vpdpbusd
-//   NEON dotprod             sdot, which takes two signed factors
+//   NEON dotprod             sdot, which takes two signed factors; with i8mm also smmla, for two rows or more of
+//   activations (PairDots)
 //   others                   products of int16, first bytes 0 and 2, then bytes 1 and 3 of a lane: vpmaddwd and its
 //   like; NEON widens and adds
 // Levels are signed bytes. As factors they have kBias added, and a sum starts with -kBias * sum(x) to correct for it.
@@ -226,6 +227,27 @@ template <int Part, bool> INLINE void addPart(RowDots& sum, const Levels& levels
 constexpr int8_t kQuadOrder[16] = {0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15};
 INLINE Bytes planes(Bytes x) { return x; }
 
+#endif
+
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+constexpr bool kHasMatrixProducts = true;
+// Sums of the four outputs of a vector for two rows. An instruction multiplies eight bytes of two outputs with eight of
+// two rows, so outputs 0 and 2 stand together, and 1 and 3: of each the sum of the first row, then that of the second.
+struct PairDots {
+  VecI even, odd;
+};
+// Two vectors of levels, four inputs each, as one of eight inputs of two outputs; and eight bytes of two rows of x.
+INLINE VecI evenOutputs(VecI first, VecI second) { return shuffled(first, second, VecI{0, 4, 2, 6}); }
+INLINE VecI oddOutputs(VecI first, VecI second) { return shuffled(first, second, VecI{1, 5, 3, 7}); }
+INLINE void addPair(PairDots& sum, VecI even, VecI odd, VecI x) {
+  const int8x16_t rows = reinterpret_cast<int8x16_t>(x);
+  sum.even = vmmlaq_s32(sum.even, reinterpret_cast<int8x16_t>(even), rows);
+  sum.odd = vmmlaq_s32(sum.odd, reinterpret_cast<int8x16_t>(odd), rows);
+}
+// The sums of one row, output by output.
+INLINE VecI rowOf(const PairDots& sum, bool second) { return second ? oddOutputs(sum.even, sum.odd) : evenOutputs(sum.even, sum.odd); }
+#else
+constexpr bool kHasMatrixProducts = false;
 #endif
 
 // What is added to levels that are multiplied by queries, or by weights.

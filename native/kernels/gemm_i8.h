@@ -18,7 +18,7 @@ constexpr int kGemmRows = 8, kGemmGroups = 3;
 #elif defined(__AVX512BW__)
 constexpr int kGemmRows = 4, kGemmGroups = 3;
 #else
-constexpr int kGemmRows = kLanes == 8 ? 4 : 2, kGemmGroups = 1;
+constexpr int kGemmRows = kLanes == 8 || kHasMatrixProducts ? 4 : 2, kGemmGroups = 1;
 #endif
 
 struct GemmOutput {
@@ -54,6 +54,32 @@ INLINE void gemmFinish(const int32_t* sums, const GemmOutput& out, int row, int 
   for (int i = 0; count < 16 && i < count; i++) y[i] = line[i];
 }
 
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+// Adds the products of all steps for rows in pairs, two or four: two steps at once, and a last one beside zeros.
+template <int R, int B>
+INLINE void gemmMatrices(const int8_t* a, const uint8_t* w, size_t stepBytes, int steps, Dots sum[R][B]) {
+  PairDots part[R / 2][B] = {};
+  const auto rowsAt = [](const int8_t* at) MEMBER {
+    if constexpr (R == 4) return asLevels(loadBytes(at));
+    else return reinterpret_cast<VecI>(vcombine_s8(vld1_s8(at), vld1_s8(at)));  // nothing is read beyond the last step
+  };
+  const auto add = [&](const uint8_t* next, VecI first, VecI second) MEMBER {
+    repeat<B>([&](auto b) MEMBER {
+      const VecI here = asLevels(loadBytes(w + b.value * kVectorBytes) ^ splatByte(kBias ^ 128));
+      const VecI there = asLevels(loadBytes(next + b.value * kVectorBytes) ^ splatByte(kBias ^ 128));
+      repeat<R / 2>([&](auto p) MEMBER {
+        constexpr int kRow = p.value * 2;
+        const VecI rows = shuffled(first, second, VecI{kRow, kRow + 4, kRow + 1, kRow + 5});
+        addPair(part[p.value][b.value], evenOutputs(here, there), oddOutputs(here, there), rows);
+      });
+    });
+  };
+  for (int step = 0; step + 2 <= steps; step += 2, a += 2 * kGemmBlock * 4, w += 2 * stepBytes) add(w + stepBytes, rowsAt(a), rowsAt(a + kGemmBlock * 4));
+  if (steps % 2 == 1) add(w, rowsAt(a), VecI{});
+  repeat<R * B>([&](auto i) MEMBER { sum[i.value / B][i.value % B] += rowOf(part[i.value / B / 2][i.value % B], i.value / B % 2 == 1); });
+}
+#endif
+
 // R rows x B vectors. a: the first row of a block; w: the first output of a panel. start: gemmStarts of each row.
 template <int R, int B>
 static __attribute__((noinline)) void gemmBlock(const int8_t* a, const uint8_t* w, size_t stepBytes, int steps, const int32_t* start, int column,
@@ -65,6 +91,10 @@ static __attribute__((noinline)) void gemmBlock(const int8_t* a, const uint8_t* 
 #pragma GCC unroll 4
     for (int b = 0; b < B; b++) sum[r][b] = startDots(start[r]);
   }
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+  if constexpr (R > 1) gemmMatrices<R, B>(a, w, stepBytes, steps, sum);
+  else
+#endif
   for (int step = 0; step < steps; step++) {
     Levels weight[B];
 #pragma GCC unroll 4

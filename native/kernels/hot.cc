@@ -1,9 +1,9 @@
 // The kernels that a decode step or a prompt waits for, for one instruction set. Compiled once per set by
-// native/binding.gyp, which names it in PALIMPSEST_ISA (scalar, avx2, avx2vnni, avx512vnni, neon, neondot or wasmsimd),
-// in PALIMPSEST_COLD the set whose cold kernels go with it (cold.cc), and passes the matching compiler flags. No
-// standard header with inline functions may be included here or in cold.cc: of the copies of such a function the linker
-// might keep, for the whole binary, the one compiled to instructions that not every CPU has. For the same reason
-// everything below is static.
+// native/binding.gyp, which names it in PALIMPSEST_ISA (scalar, avx2, avx2vnni, avx512vnni, neon, neondot, neoni8mm or
+// wasmsimd), in PALIMPSEST_COLD the set whose cold kernels go with it (cold.cc), and passes the matching compiler
+// flags. No standard header with inline functions may be included here or in cold.cc: of the copies of such a function
+// the linker might keep, for the whole binary, the one compiled to instructions that not every CPU has. For the same
+// reason everything below is static.
 #include "isa.h"
 
 namespace palimpsest {
@@ -15,7 +15,7 @@ namespace {
 #include "dense_products.h"
 
 [[maybe_unused]] constexpr Isa scalar = kScalar, avx2 = kAvx2, avx2vnni = kAvx2vnni, avx512vnni = kAvx512vnni, neon = kNeon, neondot = kNeondot,
-              wasmsimd = kWasmSimd128;
+              neoni8mm = kNeoni8mm, wasmsimd = kWasmSimd128;
 
 }  // namespace
 

@@ -44,8 +44,8 @@
  *                       turbo4:turbo2
  *   --tokens LIST       tokens of history, whole pages of 128: 16384,65536
  *   --threads LIST      1,2 (default 1)
- *   --isa NAME          scalar, avx2, avx2vnni, avx512vnni, neon (default: the best here; machines and many take a
- *                       list, and measure all by default)
+ *   --isa NAME          scalar, avx2, avx2vnni, avx512vnni, neon, neondot, neoni8mm (default: the best here; machines
+ *                       and many take a list, and measure all by default)
  *   --models LIST       what machines and many measure: smollm2,llama-1b,qwen2-0.5b
  *   --sequences LIST    how many sequences many decodes together (default 1,2,4,8,16)
  *   --quick             machines measures one round and no long history, many one and its shortest, crowd less of each
