@@ -93,7 +93,7 @@ type Missing = Exclude<keyof PoolMember, (typeof FIELDS)[number]>;
 const NOTHING_MISSING: [Missing] extends [never] ? true : Missing = true;
 
 const isSame = (a: PoolMember, b: PoolMember | null): boolean =>
-  NOTHING_MISSING && b !== null && FIELDS.every((name) => a[name] === b[name]);
+  NOTHING_MISSING && (a === b || (b !== null && FIELDS.every((name) => a[name] === b[name])));
 
 /** The policy of the pool that decided so; null: there is none of this id and version. */
 export const poolPolicy = (id: string, version: number): PoolPolicy | null =>

@@ -22,6 +22,7 @@ export function copyBytes(
   end = Number.POSITIVE_INFINITY,
 ): number {
   let bytes = 0;
+  if (end <= first) return bytes;
   for (let layer = 0; layer < layers; layer++) {
     const table = kv.table(layer);
     for (let page = first; page < Math.min(end, table.pages); page++) {

@@ -14,6 +14,7 @@ import {
   type Verdict,
 } from '../../policy/index.ts';
 import { type TellEvent, untold } from '../events/event.ts';
+import { OwnTime } from './own-time.ts';
 import { type Labels, Registry } from './registry.ts';
 
 export const PREFIX = 'palimpsest_';
@@ -155,6 +156,13 @@ export class Meter {
     'Refaulted bytes over reclaimed ones, of the newest 256 steps that are complete.',
     {},
   );
+  readonly #poolSeconds = this.#registry.counter(
+    'pool_deciding_seconds_total',
+    'Time in which it was decided who may begin, whose pages go lower and who is parked, without doing it.',
+    {},
+  );
+  /** Time in which the pool decides. */
+  readonly poolDeciding = new OwnTime((seconds) => this.#poolSeconds.add({}, seconds));
   readonly concurrencyLimit = this.#registry.gauge(
     'concurrency_limit',
     'Calls that are let work at once because of that ratio; +Inf: as many as there is room for.',
@@ -289,6 +297,7 @@ export class Meter {
       ...[this.reclaimedBytes, this.refaultedBytes, this.fetchedAhead],
     ])
       one.add({}, 0);
+    this.#poolSeconds.add({}, 0);
     for (const rung of RUNG_IDS) this.foundBytes.add({ rung }, 0);
     for (const reason of fallbacks) this.fallbacks.add({ reason }, 0);
     for (const region of LAYER_LABELS.region)

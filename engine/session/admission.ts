@@ -213,8 +213,10 @@ export class Admission {
   }
 
   #next(): void {
-    this.#letBegin();
-    this.#fetchAhead();
+    this.#shared.meter.poolDeciding.during(() => {
+      this.#letBegin();
+      this.#fetchAhead();
+    });
   }
 
   /** The next that will begin has its pages back by then, if there is room for them in any case. */
@@ -222,7 +224,7 @@ export class Admission {
     const { fetchAhead } = this.#shared;
     const first = this.#first(this.#waiting.inOrder());
     if (fetchAhead === undefined || first === undefined || first.session.governed.away === null) return;
-    if (this.#isCertain(first)) fetchAhead(first.session);
+    if (this.#isCertain(first)) this.#shared.meter.poolDeciding.outside(() => fetchAhead(first.session));
   }
 
   /** There is room for it as everything is, or it waits for nothing but that fewer are at work. */

@@ -68,7 +68,7 @@ export class Reclaim {
     const before = this.#freeBytes(group);
     this.#isAsking = true;
     try {
-      finds[rung](asking, lackingBytes, group);
+      meter.poolDeciding.during(() => finds[rung](asking, lackingBytes, group));
     } finally {
       this.#isAsking = false;
     }

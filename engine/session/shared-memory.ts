@@ -80,7 +80,7 @@ export class SharedMemory implements Sharing, Landlord {
     const left = (session: Session): void => this.left(session);
     const { parking = RETURNING } = parts;
     const series = this.#series;
-    const known = { pool, sessions: others, thrash: this.#thrash, holdAgain, left, policy: parking, series };
+    const known = { pool, meter, sessions: others, thrash: this.#thrash, holdAgain, left, policy: parking, series };
     const tokenMs = (): number | null => this.scheduler.tokenMs;
     this.#idle = form === null ? null : new IdleSessions(form, known);
     this.prefixes = parts.prefixes === undefined ? null : new Prefixes({ ...parts, ...parts.prefixes, tokenMs });

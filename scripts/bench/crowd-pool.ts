@@ -1,6 +1,6 @@
 /** Sessions that write at once on memory for fewer, beside as many as fit. */
 import { z } from 'zod';
-import { endless, type Loading, open, place, placeOf, sum, textsOf } from './crowd-engine.ts';
+import { counted, endless, type Loading, open, place, placeOf, sum, textsOf } from './crowd-engine.ts';
 import { alternate, took, typical } from './measure.ts';
 
 export const poolRow = place
@@ -18,6 +18,8 @@ export const poolRow = place
     tokensPerCpuSecond: z.number().positive(),
     /** How many times the tokens of a CPU second of as many sessions as fit. */
     ratio: z.number().positive(),
+    /** Deciding who begins, whose pages go lower and who is parked, as a share of the time of passes. */
+    deciding: z.number().nonnegative(),
     /** Bits of a number of the cache, in the mean over the sessions. */
     bits: z.number().positive(),
     /** Answers that did not begin at once, and sessions whose tokens were read again. */
@@ -62,9 +64,12 @@ async function poolPass(loading: Loading, kvBudget: number, plan: PoolPlan, coun
   });
   const reports = await Promise.all(sessions.map((session) => session.report()));
   const where = placeOf(engine);
+  const decidingSeconds = await counted(engine, 'pool_deciding_seconds_total');
+  const deciding = decidingSeconds / (await counted(engine, 'scheduler_pass_seconds_sum'));
   await engine.close();
   return {
     where,
+    deciding,
     readTokensPerSecond: (count * plan.promptTokens) / read.seconds,
     tokensPerSecond: written / write.seconds,
     tokensPerCpuSecond: written / write.cpuSeconds,
@@ -90,7 +95,8 @@ export async function poolRows(loading: Loading, plan: PoolPlan): Promise<PoolRo
       tokensPerCpuSecond: speed('tokensPerCpuSecond'),
     };
     const plain = { ...where, part: 'pool' as const, sessions: counts[at]!, fitting, promptTokens, answerTokens };
-    return { ...plain, ...speeds, ratio: 1, bits, waited, readAgain };
+    const deciding = typical(passes.map((pass) => pass.deciding));
+    return { ...plain, ...speeds, ratio: 1, deciding, bits, waited, readAgain };
   });
   return rows.map((row) => ({ ...row, ratio: row.tokensPerCpuSecond / rows[0]!.tokensPerCpuSecond }));
 }

@@ -87,7 +87,17 @@ function tell(say: Say, rows: readonly CrowdRow[], part: Part): void {
       if (row.part !== 'pool') return [];
       const about = `${where(row)}: ${row.sessions} on memory for ${row.fitting}`;
       const speeds = [row.readTokensPerSecond, row.tokensPerSecond, row.tokensPerCpuSecond].map(figure);
-      return [[about, ...speeds, fixed(row.ratio, 2, '×'), fixed(row.bits, 2), row.waited, row.readAgain]];
+      return [
+        [
+          about,
+          ...speeds,
+          fixed(row.ratio, 2, '×'),
+          fixed(100 * row.deciding, 2, '%'),
+          fixed(row.bits, 2),
+          row.waited,
+          row.readAgain,
+        ],
+      ];
     });
     const titles = [
       '',
@@ -95,6 +105,7 @@ function tell(say: Say, rows: readonly CrowdRow[], part: Part): void {
       'writes',
       'writes, tokens/CPU s',
       'of those that fit',
+      'deciding',
       'bits',
       'waited',
       'read again',

@@ -13,6 +13,7 @@ import type { Governed } from '../../cache/governed.ts';
 import type { Group } from '../../cache/group.ts';
 import { copyBytes } from '../../cache/own-pages.ts';
 import { setAside } from '../../cache/set-aside.ts';
+import type { Meter } from '../../metrics/meter.ts';
 import type { PoolSeries } from '../pool-series.ts';
 import type { Asker } from '../reclaim.ts';
 import type { Session } from '../session.ts';
@@ -88,6 +89,8 @@ interface Parts {
   readonly holdAgain: Sharing['holdAgain'];
   /** Told whose pages are not there any more. */
   readonly left: (session: Session) => void;
+  /** Told how long choosing took. */
+  readonly meter: Pick<Meter, 'poolDeciding'>;
   /** Who is parked first, and where it is written. */
   readonly policy: ParkingPolicy;
   readonly series: PoolSeries;
@@ -103,6 +106,7 @@ export class IdleSessions {
   readonly #holdAgain: Parts['holdAgain'];
   readonly #left: Parts['left'];
   readonly #thrash: Parts['thrash'];
+  readonly #meter: Parts['meter'];
   readonly #policy: ParkingPolicy;
   readonly #series: PoolSeries;
   readonly #pauses = new Pauses();
@@ -118,7 +122,7 @@ export class IdleSessions {
   /** Calls of all sessions. */
   #calls = 0;
 
-  constructor(form: IdleForm, { pool, sessions, thrash, holdAgain, left, policy, series }: Parts) {
+  constructor(form: IdleForm, { pool, sessions, thrash, holdAgain, left, meter, policy, series }: Parts) {
     this.place = form.place;
     this.#form = form;
     this.#pool = pool;
@@ -127,6 +131,7 @@ export class IdleSessions {
     this.#holdAgain = holdAgain;
     this.#left = left;
     this.#thrash = thrash;
+    this.#meter = meter;
     this.#policy = policy;
     this.#series = series;
   }
@@ -181,7 +186,8 @@ export class IdleSessions {
     record.choose((id) => {
       const before = this.#freeBytes(group);
       const parkedBy = this.#policy.id;
-      this.#park(byId.get(id)!, { cause: 'pool', rung, asking: asking.id, lackingBytes, parkedBy });
+      const why: Cause = { cause: 'pool', rung, asking: asking.id, lackingBytes, parkedBy };
+      this.#meter.poolDeciding.outside(() => this.#park(byId.get(id)!, why));
       return this.#freeBytes(group) - before;
     });
     this.#series.write({ parking: record.body });

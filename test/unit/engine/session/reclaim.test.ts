@@ -9,6 +9,8 @@ import { logDir } from '../../../../engine/state/folder.ts';
 import { KvError, openPool, type PagePool } from '../../../../native/index.ts';
 import {
   defaultThresholds,
+  EVEN,
+  type PoolPolicy,
   RECLAIM_LADDER,
   RECLAIM_STAGES,
   type RungId,
@@ -47,6 +49,8 @@ describe('random lives of sessions in a short budget', () => {
   interface Life {
     readonly asked: Map<RungId, number>;
     readonly pool: PagePool;
+    /** Turns of members that held pages together with others. */
+    readonly sharing: number;
   }
 
   async function live(place: 'disk' | 'reread' | 'keep', seed: number, budgetBytes: number): Promise<Life> {
@@ -54,11 +58,25 @@ describe('random lives of sessions in a short budget', () => {
     const pool = openPool(budgetBytes);
     const sessions: Session[] = [];
     const asked = new Map<RungId, number>();
+    let sharing = 0;
     let isChecking = false;
+    // Whatever was looked at only once, a turn is decided on what its members are then.
+    const next: PoolPolicy['next'] = (members, own) => {
+      for (const { governed } of sessions) {
+        const member = [own, ...members].find(({ id }) => id === governed.id);
+        if (member === undefined) continue;
+        expect(member.bytes).toBe(governed.kv.usedBytes);
+        expect(member.behindBytes).toBeLessThanOrEqual(governed.kv.memory().pageBytes);
+        expect(member.price).toBe(governed.policy.cheapest?.());
+        if (governed.kin.sharedPages > 0) sharing++;
+      }
+      return EVEN.next(members, own);
+    };
     const shared: SharedMemory = new SharedMemory({
       ...{ pool, meter: new Meter(), sessions: () => sessions },
       form: place === 'keep' ? null : place === 'disk' ? { place, stateDir: folder() } : { place },
       prefixes: { key: new Uint8Array(32), keepsClosed: true },
+      policy: { ...EVEN, next },
       onRung: (rung, asking) => {
         if (isChecking) return;
         isChecking = true;
@@ -97,13 +115,14 @@ describe('random lives of sessions in a short budget', () => {
         continue;
       }
       try {
-        await session.read(ids(20 + Math.floor(random.next() * 180), seed * 100 + step));
+        const begins = session.tokens.length === 0 && random.next() < 0.7 ? ids(150, 7) : [];
+        await session.read([...begins, ...ids(20 + Math.floor(random.next() * 180), seed * 100 + step)]);
       } catch (error) {
         if (!(error instanceof KvError) || error.code !== 'budget-exceeded') throw error;
       }
       expect(pool.usedBytes).toBeLessThanOrEqual(pool.budgetBytes);
     }
-    return { asked, pool };
+    return { asked, pool, sharing };
   }
 
   it.each(['disk', 'reread', 'keep'] as const)('ask no rung while one above it has bytes: %s', async (place) => {
@@ -111,6 +130,11 @@ describe('random lives of sessions in a short budget', () => {
     console.log(`lives on the ladder, seed ${seed}`);
     const { asked } = await live(place, seed, 1_200_000);
     for (const rung of rungsOf(place, 'named')) expect([rung, asked.get(rung) ?? 0]).not.toEqual([rung, 0]);
+  });
+
+  it('are decided by what each takes at its turn, pages that several hold together included', async () => {
+    const { sharing } = await live('reread', 2, 2_400_000);
+    expect(sharing).toBeGreaterThan(0);
   });
 });
 
