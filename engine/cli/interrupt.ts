@@ -4,6 +4,9 @@
 import { KvError } from '../../native/index.ts';
 import { outputLost } from './output.ts';
 
+/** What asks a process to end: Ctrl-C, whoever runs it, and a terminal that is closed. */
+export const ENDING = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
+
 export async function interruptible(work: (signal: AbortSignal) => Promise<void>): Promise<void> {
   const abort = new AbortController();
   let asked = 0;
@@ -20,16 +23,14 @@ export async function interruptible(work: (signal: AbortSignal) => Promise<void>
     abort.abort();
   };
   const onLost = (): void => abort.abort();
-  process.on('SIGINT', onSignal);
-  process.on('SIGTERM', onSignal);
+  for (const name of ENDING) process.on(name, onSignal);
   outputLost.addEventListener('abort', onLost);
   try {
     await work(abort.signal);
   } catch (error) {
     if (!(abort.signal.aborted && error instanceof KvError && error.code === 'aborted')) throw error;
   } finally {
-    process.off('SIGINT', onSignal);
-    process.off('SIGTERM', onSignal);
+    for (const name of ENDING) process.off(name, onSignal);
     outputLost.removeEventListener('abort', onLost);
     if (asked > 0) process.exitCode = 130;
   }

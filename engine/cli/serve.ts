@@ -11,7 +11,7 @@ import { SERVE_OPTIONS, type ServeOptions } from '../serve/options.ts';
 import { type LiveView, serve } from '../serve/server.ts';
 import type { Engine } from '../thread/engine.ts';
 import { EngineRuntime } from '../thread/runtime.ts';
-import { interruptible } from './interrupt.ts';
+import { ENDING, interruptible } from './interrupt.ts';
 import { withEngine, withRuntime } from './loading.ts';
 import { optionsOf } from './option-settings.ts';
 import { engineOptions, flag, number, type Settings, sessionOptions, stateDirOf, text } from './options.ts';
@@ -66,7 +66,7 @@ export async function serveCommand(settings: Settings): Promise<void> {
 const modelsOf = (settings: Settings): readonly string[] => [(settings['model'] ?? []) as string | string[]].flat();
 
 /** The way to end the view is no interruption: a second Ctrl-C finds no handler any more and ends the process. */
-const signalled = (): Promise<unknown> => Promise.race([once(process, 'SIGINT'), once(process, 'SIGTERM')]);
+const signalled = (): Promise<unknown> => Promise.race(ENDING.map((name) => once(process, name)));
 
 const aborted = (signal: AbortSignal): Promise<void> =>
   new Promise((resolve) => {

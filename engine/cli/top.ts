@@ -5,6 +5,7 @@ import { readToken } from '../serve/guard.ts';
 import { EngineLooks } from '../serve/top-metrics.ts';
 import { TopView } from '../serve/top-view.ts';
 import { logDir } from '../state/folder.ts';
+import { ENDING } from './interrupt.ts';
 import { flag, number, type Settings, stateDirOf, text } from './options.ts';
 import { outputLost } from './output.ts';
 import { readMetrics } from './top-metrics.ts';
@@ -41,7 +42,7 @@ async function again(looks: Looks, intervalMs: number): Promise<void> {
   const onKey = (keys: Buffer): void => {
     if ([...keys.toString()].some((key) => ENDS.includes(key))) end();
   };
-  for (const name of ['SIGINT', 'SIGTERM'] as const) process.once(name, end);
+  for (const name of ENDING) process.once(name, end);
   outputLost.addEventListener('abort', end);
   if (hasKeys) stdin.setRawMode(true).on('data', onKey);
   if (isScreen) stdout.write(ENTER);
@@ -57,7 +58,7 @@ async function again(looks: Looks, intervalMs: number): Promise<void> {
   } finally {
     if (isScreen) stdout.write(LEAVE);
     if (hasKeys) stdin.setRawMode(false).off('data', onKey).pause();
-    for (const name of ['SIGINT', 'SIGTERM'] as const) process.off(name, end);
+    for (const name of ENDING) process.off(name, end);
     outputLost.removeEventListener('abort', end);
   }
 }

@@ -272,7 +272,7 @@ describe('endings', () => {
       body: { reason: 'aborted' },
     });
   });
-  it('by Ctrl-C give 130; by a second one do not wait', async () => {
+  it('by Ctrl-C or a closed terminal give 130; by a second one do not wait', async () => {
     const interrupt = (...signals: NodeJS.Signals[]) =>
       palimpsest(long, {
         with: (child) =>
@@ -286,6 +286,7 @@ describe('endings', () => {
     const once = await interrupt('SIGINT');
     expect(once).toMatchObject({ code: 130, signal: null });
     expect(once.err).toContain('stopping where the log is whole');
+    expect(await interrupt('SIGHUP')).toMatchObject({ code: 130, signal: null });
     const twice = await interrupt('SIGINT', 'SIGINT');
     expect(twice.err).not.toContain('terminate called');
     expect([130, 'SIGINT']).toContain(twice.code ?? twice.signal);

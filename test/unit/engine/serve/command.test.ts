@@ -12,13 +12,17 @@ const state = join(dir, 'state');
 afterAll(() => rmSync(dir, { recursive: true, force: true }));
 
 /** Runs the command, asks it, and ends it by a signal. → what it printed */
-async function served(args: readonly string[], asked: (url: string) => Promise<void>): Promise<string> {
+async function served(
+  args: readonly string[],
+  asked: (url: string) => Promise<void>,
+  signal: NodeJS.Signals = 'SIGTERM',
+): Promise<string> {
   const answers: Promise<void>[] = [];
   const result = await palimpsest(['serve', '--view', '--state', state, '--port', '0', '--json', ...args], {
     with: (child) =>
       child.stdout!.once('data', (line) => {
         const { url } = JSON.parse(String(line)) as { url: string };
-        answers.push(asked(url).finally(() => child.kill('SIGTERM')));
+        answers.push(asked(url).finally(() => child.kill(signal)));
       }),
   });
   expect(answers).toHaveLength(1);
@@ -38,9 +42,10 @@ test('answers while a log is there, and ends with code 0', async () => {
     const text = await (await fetch(`${url}/metrics`)).text();
     expect(parseExposition(text).map(({ name }) => name)).toContain('palimpsest_decisions_total');
   });
-  await served([], async (url) => {
+  const isWithoutMetrics = async (url: string): Promise<void> =>
     expect(await refusal(url, '/metrics')).toEqual([404, 'not-found']);
-  });
+  // A terminal that is closed ends it as well as Ctrl-C does.
+  await served([], isWithoutMetrics, 'SIGHUP');
 });
 
 test('listens elsewhere only with a token from a file', async () => {
