@@ -95,11 +95,6 @@ export class Kin {
     return this.#family;
   }
 
-  /** True if a relative holds pages of this one as well: where this one moves them, they move there. */
-  sharesWith(relative: Kin): boolean {
-    return this.sharedWith(relative) > 0;
-  }
-
   /** Pages from 0 on that a relative holds as well. */
   sharedWith(relative: Kin): number {
     return this.#shared.get(relative) ?? 0;

@@ -3,12 +3,18 @@ import type { EngineLoad, TopMetrics } from './page/snapshot.ts';
 
 const SAMPLE = /^palimpsest_(\w+)(?:\{([^}]*)\})? (\S+)$/gm;
 
+/** Each family by its name without the prefix: its value, or the sum of those with labels. */
+export function metricSums(text: string): ReadonlyMap<string, number> {
+  const sums = new Map<string, number>();
+  for (const [, name, , value] of text.matchAll(SAMPLE)) sums.set(name!, (sums.get(name!) ?? 0) + Number(value));
+  return sums;
+}
+
 /** Families that a log alone cannot tell are missing where nobody runs an engine: they count as 0. */
 export function metricsIn(text: string): TopMetrics {
-  const sums = new Map<string, number>();
+  const sums = metricSums(text);
   const tiers: Record<string, number> = {};
   for (const [, name, labels = '', value] of text.matchAll(SAMPLE)) {
-    sums.set(name!, (sums.get(name!) ?? 0) + Number(value));
     const tier = /(?:^|,)tier="(\w+)"/.exec(labels)?.[1];
     if (name === 'kv_bytes' && tier !== undefined && Number(value) > 0)
       tiers[tier] = (tiers[tier] ?? 0) + Number(value);

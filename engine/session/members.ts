@@ -17,59 +17,6 @@ export interface Candidate {
   readonly idleMs: number;
 }
 
-export class Members {
-  readonly #asking: Asker;
-  readonly #rung: MarketRung;
-  readonly #candidates = new Map<string, Candidate>();
-  /** What each is now, in the order of the candidates; null: it can give up nothing. */
-  readonly #able = new Map<string, Able | null>();
-  readonly #spent = new Set<string>();
-  #own: PoolMember;
-
-  constructor(asking: Asker, rung: MarketRung, candidates: Iterable<Candidate>) {
-    this.#asking = asking;
-    this.#rung = rung;
-    this.#own = askerOf(asking);
-    for (const candidate of candidates) {
-      this.#candidates.set(candidate.cache.id, candidate);
-      this.#look(candidate);
-    }
-  }
-
-  /** Those that can give up bytes. */
-  get able(): readonly PoolMember[] {
-    return [...this.#able.values()].flatMap((able) => (able === null ? [] : [able.member]));
-  }
-
-  /** Whoever asks. */
-  get own(): PoolMember {
-    return this.#own;
-  }
-
-  /** A session among those that can, and how many bytes it may give up. */
-  find(id: string): { readonly cache: Governed; readonly givableBytes: number } {
-    return { cache: this.#candidates.get(id)!.cache, givableBytes: this.#able.get(id)!.givableBytes };
-  }
-
-  /** One was asked, and gave so many bytes: none means that it has no more to give. */
-  gave(giver: Governed, freedBytes: number): void {
-    if (freedBytes <= 0) this.#spent.add(giver.id);
-    for (const candidate of this.#candidates.values()) if (isTouched(candidate.cache, giver)) this.#look(candidate);
-    const asking = this.#asking;
-    // One that is about to have its pages back holds some with others already, as whose kin it is not counted yet.
-    if (asking instanceof Governed && (asking.away !== null || isTouched(asking, giver))) this.#own = askerOf(asking);
-  }
-
-  #look({ cache, idleMs }: Candidate): void {
-    const isOut = this.#spent.has(cache.id) || !isMovable(cache);
-    this.#able.set(cache.id, isOut ? null : ableOf(cache, idleMs, this.#rung));
-  }
-}
-
-/** True if moves of `giver` change what a cache takes: forks have one account, and pages may be held together. */
-const isTouched = (cache: Governed, giver: Governed): boolean =>
-  cache.kin.has(giver.kin) || cache.kin.sharesWith(giver.kin);
-
 /** What is behind the window of a cache. */
 type Behind = Pick<PoolMember, 'behindTokens' | 'behindBytes'>;
 
@@ -79,14 +26,74 @@ interface Able {
   readonly givableBytes: number;
 }
 
-/** What a cache may give up on a rung; null: nothing. */
-function ableOf(cache: Governed, idleMs: number, rung: MarketRung): Able | null {
-  const behind = behindOf(cache);
-  const boundBytes = (WAITING_BITS / 16) * f16CacheBytes(cache.shape, behind.behindTokens);
-  const spareBytes = rung === 'demote-waiting' ? Math.ceil(behind.behindBytes - boundBytes) : Number.POSITIVE_INFINITY;
-  const givableBytes = Math.min(cache.givableBytes, spareBytes);
-  return givableBytes > 0 ? { member: memberOf(cache, idleMs, behind), givableBytes } : null;
+/** A candidate as it is now. */
+interface Standing extends Candidate {
+  /** null: it can give up nothing. */
+  able: Able | null;
+  /** It was asked and gave nothing. */
+  isSpent: boolean;
 }
+
+export class Members {
+  readonly #asking: Asker;
+  readonly #rung: MarketRung;
+  /** By their names, in the order in which they came. */
+  readonly #standings = new Map<string, Standing>();
+  #own: PoolMember;
+
+  constructor(asking: Asker, rung: MarketRung, candidates: Iterable<Candidate>) {
+    this.#asking = asking;
+    this.#rung = rung;
+    this.#own = askerOf(asking);
+    for (const candidate of candidates)
+      this.#standings.set(candidate.cache.id, { ...candidate, able: this.#ableOf(candidate), isSpent: false });
+  }
+
+  /** Those that can give up bytes. */
+  get able(): readonly PoolMember[] {
+    return [...this.#standings.values()].flatMap(({ able }) => (able === null ? [] : [able.member]));
+  }
+
+  /** Whoever asks. */
+  get own(): PoolMember {
+    return this.#own;
+  }
+
+  /** A session among those that can, and how many bytes it may give up. */
+  find(id: string): { readonly cache: Governed; readonly givableBytes: number } {
+    const { cache, able } = this.#standings.get(id)!;
+    return { cache, givableBytes: able!.givableBytes };
+  }
+
+  /** One was asked, and gave so many bytes: none means that it has no more to give. */
+  gave(giver: Governed, freedBytes: number): void {
+    for (const one of this.#standings.values()) {
+      one.isSpent ||= one.cache === giver && freedBytes <= 0;
+      if (isTouched(one.cache, giver)) one.able = one.isSpent ? null : this.#ableOf(one);
+    }
+    const asking = this.#asking;
+    // One that is about to have its pages back holds some with others already, as whose kin it is not counted yet.
+    if (asking instanceof Governed && (asking.away !== null || isTouched(asking, giver))) this.#own = askerOf(asking);
+  }
+
+  /** What one may give up now; null: nothing. */
+  #ableOf({ cache, idleMs }: Candidate): Able | null {
+    if (!isMovable(cache)) return null;
+    const behind = behindOf(cache);
+    const givableBytes = Math.min(cache.givableBytes, this.#spareBytes(cache, behind));
+    return givableBytes > 0 ? { member: memberOf(cache, idleMs, behind), givableBytes } : null;
+  }
+
+  /** One that waits is left so many bits of a number. */
+  #spareBytes({ shape }: Governed, { behindTokens, behindBytes }: Behind): number {
+    if (this.#rung !== 'demote-waiting') return Number.POSITIVE_INFINITY;
+    return Math.ceil(behindBytes - (WAITING_BITS / 16) * f16CacheBytes(shape, behindTokens));
+  }
+}
+
+/** True if moves of `giver` change what a cache takes: forks have one account, and pages may be held together. */
+const isTouched = (cache: Governed, giver: Governed): boolean =>
+  cache.kin.has(giver.kin) || cache.kin.sharedWith(giver.kin) > 0;
 
 function behindOf({ length: tokens, kv, shape, terms }: Governed): Behind {
   const { windowTokens, windowFormat, pageBytes } = terms.context;

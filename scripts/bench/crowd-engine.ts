@@ -26,10 +26,4 @@ export const endless = ({ info: { config } }: Engine, maxTokens: number) => ({
   logitBias: Object.fromEntries(config.eosIds.map((id) => [id, Number.NEGATIVE_INFINITY])),
 });
 
-/** A number without labels of what an engine counts. */
-export async function counted(engine: Engine, name: string): Promise<number> {
-  const line = (await engine.metrics()).split('\n').find((one) => one.startsWith(`palimpsest_${name} `));
-  return Number(line!.split(' ')[1]);
-}
-
 export const sum = (values: readonly number[]): number => values.reduce((total, one) => total + one, 0);

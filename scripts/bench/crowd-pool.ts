@@ -1,6 +1,7 @@
 /** Sessions that write at once on memory for fewer, beside as many as fit. */
 import { z } from 'zod';
-import { counted, endless, type Loading, open, place, placeOf, sum, textsOf } from './crowd-engine.ts';
+import { metricSums } from '../../engine/serve/top-metrics.ts';
+import { endless, type Loading, open, place, placeOf, sum, textsOf } from './crowd-engine.ts';
 import { alternate, took, typical } from './measure.ts';
 
 export const poolRow = place
@@ -64,8 +65,8 @@ async function poolPass(loading: Loading, kvBudget: number, plan: PoolPlan, coun
   });
   const reports = await Promise.all(sessions.map((session) => session.report()));
   const where = placeOf(engine);
-  const decidingSeconds = await counted(engine, 'pool_deciding_seconds_total');
-  const deciding = decidingSeconds / (await counted(engine, 'scheduler_pass_seconds_sum'));
+  const sums = metricSums(await engine.metrics());
+  const deciding = sums.get('pool_deciding_seconds_total')! / sums.get('scheduler_pass_seconds_sum')!;
   await engine.close();
   return {
     where,

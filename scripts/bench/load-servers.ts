@@ -6,6 +6,7 @@ import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { f16CacheBytes } from '../../engine/cache/budget.ts';
+import { metricSums } from '../../engine/serve/top-metrics.ts';
 import { obtainModel } from '../../engine/transformer/hub/obtain.ts';
 import { loadModel } from '../../engine/transformer/load.ts';
 import { KvError } from '../../native/index.ts';
@@ -73,8 +74,7 @@ export class ServerProcess implements AskedServer {
   }
 
   async countedBytes(): Promise<number> {
-    const text = await (await fetch(`${this.url}/metrics`)).text();
-    return [...text.matchAll(/^palimpsest_kv_bytes(?:\{.*\})? (\d+)$/gm)].reduce((sum, [, n]) => sum + Number(n), 0);
+    return metricSums(await (await fetch(`${this.url}/metrics`)).text()).get('kv_bytes') ?? 0;
   }
 
   /** Ends it as a service manager does, and says with what code it ended; again, it only says so. */
